@@ -186,7 +186,7 @@ def test_the_report_folder(truth: Path, gkest: Callable[..., Outcome], tmp_path:
     status, _, err = gkest(
         "evaluate", "--truth", truth, "--models", LIGHT, "--gpu", "L4", "--report", truth / "x"
     )
-    assert status == 2 and "cannot be made" in err
+    assert status == 2 and "cannot be written" in err
 
 
 def test_without_matplotlib_the_rest_is_written(

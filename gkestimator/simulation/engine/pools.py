@@ -114,9 +114,9 @@ def fit_pools(s: EngineState) -> EngineState:
 
 def bytes_under_way(s: EngineState) -> int:
     """Return the bytes that the pools hold, for all that is under way and as much room as that took once."""
-    pools = (s.requests, s.sequences, s.batches, s.jobs, s.asked, s.lacking)
-    events = (s.event_times, s.event_keys, s.event_what)
-    return sum(pool.nbytes for pool in (*pools, *events))
+    records = s.requests.nbytes + s.sequences.nbytes + s.batches.nbytes + s.jobs.nbytes
+    events = s.event_times.nbytes + s.event_keys.nbytes + s.event_what.nbytes
+    return records + s.asked.nbytes + s.lacking.nbytes + events
 
 
 def count_windows(s: EngineState, m: int, times: Floats) -> None:

@@ -45,6 +45,10 @@ R = TypeVar("R", bound=Record)
 class Records(Protocol, Generic[R]):
     """Hold rows: one by its number, a field of all by its name, some of them by a slice or their numbers."""
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that the rows take."""
+
     @overload
     def __getitem__(self, at: Whole) -> R: ...
     @overload
