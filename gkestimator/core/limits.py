@@ -184,7 +184,7 @@ _ALL: tuple[Limit, ...] = (
         "report_characters",
         256 << 20,
         "characters of texts in a report",
-        "SQLite that stores a text once for all rows",
+        "exports of nsys that store a text once for all rows",
     ),
     # Simulation and placement.
     Limit(

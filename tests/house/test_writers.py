@@ -27,13 +27,16 @@ _HASHES = {"crc32", "sha256", "blake2b", "md5", "sha1"}
 # (file, rule): how many, and why.
 EXCEPTIONS: dict[tuple[str, str], tuple[int, str]] = {
     # What commands print goes through these.
-    ("cli/outputs.py", "terminal"): (4, "say, tell and to_stdout, which escape"),
+    ("cli/outputs.py", "terminal"): (2, "say, tell and to_stdout, which escape"),
     ("cli/__init__.py", "terminal"): (
-        7,
+        6,
         "errors and warnings, by one_line; click's own words about the usage",
     ),
     ("cli/progress.py", "terminal"): (1, "the bar, by printable"),
-    ("cli/group.py", "terminal"): (1, "the version"),
+    ("cli/group.py", "terminal"): (
+        3,
+        "the version; to_stderr, by those who call it: say and run, which escape",
+    ),
     # Pages of documentation and schemas: nothing of strangers.
     ("gkestimator/core/limits.py", "terminal"): (2, "a page of constants"),
     ("gkestimator/tables/__main__.py", "terminal"): (1, "a page of constants"),
