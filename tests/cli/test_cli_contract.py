@@ -198,7 +198,8 @@ def test_doctor_reads_only_and_never_fails(
     assert "not found on PATH" in out
     assert "nsys was not found" in out
     assert str(tmp_path / "home") in out
-    assert not list(tmp_path.iterdir())
+    # ONNX Runtime makes a folder of its own when it is first imported.
+    assert {path.name for path in tmp_path.iterdir()} <= {"Microsoft"}
 
 
 class _Terminal:

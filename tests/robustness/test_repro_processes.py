@@ -46,7 +46,7 @@ def test_odd_environments_change_nothing() -> None:
         {},
         {"HOME": None, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         {"PYTHONOPTIMIZE": "2", "COLUMNS": "1", "LINES": "1", "TERM": "dumb"},
-        {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "TZ": "No/Where", "PYTHONWARNINGS": "error"},
+        {"HOME": "/dev/null/home", "TMPDIR": "/dev/null/tmp", "TZ": "No/Where", "PYTHONWARNINGS": "error"},
     ]
     running = []
     for change in changes:
