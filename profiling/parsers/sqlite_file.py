@@ -111,8 +111,10 @@ class SqliteFile:
         if self._characters > allowed("report_characters"):
             raise TableError(f"{self.path}: {table}: {exceeded('report_characters', self._characters)}")
 
-    def _refuse(self, table: str, columns: Columns, row: tuple[Any, ...], allowed: Sequence[Any]) -> None:
-        for (name, kind), value, kinds in zip(columns, row, allowed, strict=True):
+    def _refuse(
+        self, table: str, columns: Columns, row: tuple[Any, ...], kinds_allowed: Sequence[Any]
+    ) -> None:
+        for (name, kind), value, kinds in zip(columns, row, kinds_allowed, strict=True):
             if type(value) not in kinds:
                 word = {int: "a whole number", float: "a number", str: "text"}[kind]
                 raise TableError(f"{self.path}: {table}.{name}: found {str(value)[:60]!r}, expected {word}")

@@ -12,6 +12,7 @@ import pytest
 
 from gkestimator.core.errors import TableError
 from gkestimator.profiling.parsers import parse_kineto, parse_ncu, parse_nsys
+from gkestimator.profiling.parsers.json_stream import stream_object
 from gkestimator.profiling.parsers.spans import Causes, HostCall
 from gkestimator.profiling.parsers.sqlite_file import open_sqlite
 from gkestimator.profiling.records import read_records
@@ -82,6 +83,7 @@ def test_fields_beside_the_events_are_not_kept(tmp_path: Path) -> None:
     long = json.dumps([[]] * 50_000)
     rest = "".join(f'"x{k}": {long}, ' for k in range(20))
     path.write_bytes(gzip.compress(f'{{{rest}"schemaVersion": 1, "traceEvents": []}}'.encode()))
+    assert stream_object(path, "traceEvents", pytest.fail, keep=("schemaVersion",)) == {"schemaVersion": 1}
     assert parse_kineto(path).schema == "1"
 
 
