@@ -55,9 +55,8 @@ def _converted(model: EditableModel, target: int) -> EditableModel:
     old = model.opsets.get("", 1)
     try:
         proto = to_proto(model, large="inputs")
-        onnx.checker.check_model(
-            proto
-        )  # the converter believes attributes: a text for a list ends the process
+        # The converter believes attributes: a text for a list ends the process.
+        onnx.checker.check_model(proto)
         proto = onnx.version_converter.convert_version(proto, target)
         close_gaps(proto, old)
         converted = _rebuilt(model, proto, target)

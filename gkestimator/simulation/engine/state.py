@@ -25,7 +25,7 @@ class AskedOptions(Record):
     windows: int
     sequences: int  # some replica serves by iterations
     most_sent: int  # requests that clients may send again before the run is given up
-    most_speeds: int
+    most_speeds: int  # changes of a batch's speed, likewise
     from_ms: float
     until_ms: float
     window_ms: float
